@@ -1,0 +1,37 @@
+"""Who owns which parameter: the figure of notebook 02."""
+
+import matplotlib.pyplot as plt
+from matplotlib.patches import Patch
+
+from dskit.plots.style import FROZEN, TRAINABLE, color_of, figure_style
+
+
+def plot_ownership(rows: list[dict]):
+    """Shard and gradient partition of every parameter, and which of them the gradient map holds.
+
+    Args:
+        rows: from ``dskit.experiments.ownership.ownership``.
+
+    Returns:
+        The figure: horizontal bars, in elements on this rank.
+    """
+    with figure_style():
+        figure, (left, right) = plt.subplots(1, 2, sharey=True, figsize=(10, 1.4 + 0.5 * len(rows)))
+        places = range(len(rows))
+        colors = [color_of(row["trainable"]) for row in rows]
+        left.barh(places, [row["shard"] for row in rows], color=colors)
+        right.barh(places, [row["gradient"] for row in rows], color=colors)
+        for place, row in zip(places, rows, strict=True):
+            if not row["owned"]:
+                right.annotate("not in the map: KeyError", (0, place), xytext=(6, 0),
+                               textcoords="offset points", va="center", color=color_of(False))  # fmt: skip
+        left.set_yticks(places, [f"{row['name']}  (ds_id {row['ds_id']})" for row in rows])
+        left.invert_yaxis()
+        left.set(title="Parameter shard", xlabel="elements on this rank")
+        right.set(title="Gradient partition in the map", xlabel="elements on this rank")
+        right.set_xlim(left.get_xlim())
+        for axes in (left, right):
+            axes.grid(axis="y", visible=False)
+        legend = [Patch(color=FROZEN, label="frozen"), Patch(color=TRAINABLE, label="trainable")]
+        figure.legend(handles=legend, loc="outside upper right", ncols=2)
+    return figure
