@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import re
 
 OPERATIONS = {
     "allgather_param": "gather",
@@ -22,7 +23,7 @@ def captured_graphs(engine):
 
     Yields:
         A list that grows: one dict for each graph, with ``step`` (the engine's global step), ``direction``
-        ("forward" or "backward"), ``code`` (the graph's Python source) and ``rows`` (its nodes in order:
+        ("forward" or "backward"), ``code`` (the graph's Python source, see ``readable``) and ``rows`` (its nodes in order:
         position, operation, ds_ids, names, trainable, target).
     """
     from deepspeed.compile import backend
@@ -38,7 +39,7 @@ def captured_graphs(engine):
         graphs.append({
             "step": engine.global_steps,
             "direction": "backward" if kwargs["bwd"] else "forward",
-            "code": module.code.strip(),
+            "code": readable(module.code, kwargs["graph_id"]),
             "rows": [_row(i, node, parameters) for i, node in enumerate(module.graph.nodes)],
         })  # fmt: skip
         return result
@@ -48,6 +49,13 @@ def captured_graphs(engine):
         yield graphs
     finally:
         backend.run_opt_passes = run_opt_passes
+
+
+def readable(code: str, graph_id: int) -> str:
+    """A graph's source without what says nothing to a reader: freed names, the graph's id in memory."""
+    lines = [re.sub(r";\s+(?:\w+ = )+None$", "", line) for line in code.strip().splitlines()]
+    text = "\n".join(lines).replace("torch.ops.", "").replace(str(graph_id), "GRAPH")
+    return re.sub(r"\.default(?=\()", "", text)
 
 
 def _row(position: int, node, parameters: dict[int, tuple[str, bool]]) -> dict:

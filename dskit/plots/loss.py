@@ -36,9 +36,12 @@ def plot_losses_and_difference(baseline: list[dict], run: list[dict], names: tup
         above.legend(loc="lower left")
         below.set(title="Largest difference on any rank", ylabel="|difference|", xlabel="step")
         below.set_xticks(steps)
-        if not np.abs(a - b).any():
-            below.set_ylim(-1e-9, 1e-9)
+        if np.abs(a - b).any():
+            below.set_ylim(bottom=0)
+        else:
+            below.set_ylim(-1, 1)
             below.set_yticks([0])
+            below.annotate("equal to the last bit", (0.5, 0.62), xycoords="axes fraction", ha="center")
     return figure
 
 

@@ -2,6 +2,7 @@
 
 import matplotlib.pyplot as plt
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from dskit.plots.style import FROZEN, TRAINABLE, color_of, figure_style
 
@@ -32,6 +33,8 @@ def plot_ownership(rows: list[dict]):
         right.set_xlim(left.get_xlim())
         for axes in (left, right):
             axes.grid(axis="y", visible=False)
+            axes.xaxis.set_major_locator(MaxNLocator(5))
+            axes.xaxis.set_major_formatter("{x:,.0f}")
         legend = [Patch(color=FROZEN, label="frozen"), Patch(color=TRAINABLE, label="trainable")]
         figure.legend(handles=legend, loc="outside upper right", ncols=2)
     return figure

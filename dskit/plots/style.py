@@ -30,8 +30,14 @@ _STYLE = {
 @contextlib.contextmanager
 def figure_style():
     """The style, inside the block alone: a notebook's own settings stay as they are."""
-    with matplotlib.rc_context(_STYLE):
+    # Not rc_context: it would also take back what the first figure of a notebook switches on for good,
+    # the interactive mode in which figures show up under their cell.
+    saved = {key: matplotlib.rcParams[key] for key in _STYLE}
+    matplotlib.rcParams.update(_STYLE)
+    try:
         yield
+    finally:
+        matplotlib.rcParams.update(saved)
 
 
 def color_of(trainable: bool) -> str:

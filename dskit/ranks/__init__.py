@@ -13,6 +13,7 @@ _PLACES = {
     "current": "dskit.ranks.group",
     "start": "dskit.ranks.group",
     "launch": "dskit.ranks.launch",
+    "run_script": "dskit.ranks.launch",
 }
 
 

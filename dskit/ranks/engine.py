@@ -34,6 +34,7 @@ def run(folder: Path, accelerator: str) -> None:
         f"--file={folder / 'profile' / 'security' / 'ipcontroller-engine.json'}",
         f"--IPEngine.wait_for_url_file={_CONTROLLER_SECONDS}",
         f"--IPEngine.id={rank}",
+        "--IPEngine.max_heartbeat_misses=100000",  # the warden ends its ranks; a busy machine must not
         "--log-level=ERROR",
     ])  # fmt: skip
 

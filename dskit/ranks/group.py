@@ -205,7 +205,7 @@ def start(
         backend: "inductor", "eager", or "auto" (DeepSpeed's default).
         start_deadline: seconds until the ranks must answer.
         cell_deadline: seconds that a cell may take unless it says otherwise.
-        parameters: variables to set on every rank.
+        parameters: variables to set on every rank, beside world_size, device, guard and backend.
 
     Raises:
         DskitError: an argument is bad, or something is missing; nothing was started.
@@ -222,7 +222,7 @@ def start(
     began = time.monotonic()
     _current = group = _bring_up(place, world_size, start_deadline, cell_deadline)
     group._view().apply_sync(_prepare, place.accelerator, guard, backend)
-    group.push(**parameters)
+    group.push(world_size=world_size, device=place.device, guard=guard, backend=backend, **parameters)
     _register_magic()
     took = time.monotonic() - began
     print(f"{world_size} {'rank' if world_size == 1 else 'ranks'} on {place.device} after {took:.1f} s. "
@@ -261,11 +261,26 @@ def _bring_up(place, world_size: int, start_deadline: float, cell_deadline: floa
     )
     group = RankGroup(world_size, place, cell_deadline, _session, pids, client)
     try:
-        client.wait_for_engines(world_size, timeout=start_deadline)
+        _await_engines(group, start_deadline)
     except BaseException:
         group.stop("they did not start")
         raise
     return group
+
+
+def _await_engines(group: RankGroup, deadline: float) -> None:
+    until = time.monotonic() + deadline
+    wanted = set(range(group.ranks))
+    while not wanted <= set(group._client.ids):
+        ended = [rank for rank, pid in enumerate(group._pids) if pid in group._session.exits]
+        if ended or time.monotonic() > until:
+            missing = ", ".join(str(rank) for rank in sorted(wanted - set(group._client.ids)))
+            raise RanksError(
+                "The ranks did not come up." if ended else f"The ranks did not come up within {deadline:g} s.",
+                f"Rank {ended[0]} ended. {group._session.last_words()}" if ended else f"Missing: rank {missing}.",
+                "Give start_deadline more seconds, or look at the machine's memory and load.",
+            )
+        time.sleep(0.02)
 
 
 def _register_magic() -> None:

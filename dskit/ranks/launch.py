@@ -1,12 +1,17 @@
 """``dskit run``: an unmodified script on several ranks, under torchrun, with the kit's placement and guard."""
 
 import os
+import signal
+import subprocess
 import sys
+import threading
+from dataclasses import dataclass
 from pathlib import Path
 
 from dskit.errors import DskitError
 from dskit.ranks.checks import BACKENDS, GUARDS, check_choice, check_compiler, check_packages
 from dskit.ranks.placement import Placement, choose
+from dskit.ranks.session import RanksError
 
 
 def launch(
@@ -53,10 +58,10 @@ def launch(
 
 def _check_guard(guard: str) -> None:
     """Refuse a switch that every rank would refuse, before any is started."""
-    from dskit.guard import check_switchable
+    from dskit import guard as switch
 
     if guard != "auto":
-        check_switchable(guard)
+        switch.diff(guard)
 
 
 def _torchrun(placement: Placement, ranks: int, rank_args: list[str]) -> int:
@@ -74,3 +79,63 @@ def _torchrun(placement: Placement, ranks: int, rank_args: list[str]) -> int:
         print(f"dskit: rank {rank} {how}; the other ranks were stopped.", file=sys.stderr)
         return 128 - status if status < 0 else status
     return 0
+
+
+@dataclass(frozen=True)
+class ScriptRun:
+    """What a script on ranks left behind: its exit status, and what it printed (both streams, in order)."""
+
+    status: int
+    output: str
+
+
+def run_script(
+    script: str,
+    *args: str,
+    ranks: int = 2,
+    device: str = "auto",
+    guard: str = "auto",
+    backend: str = "auto",
+    deadline: float = 300.0,
+) -> ScriptRun:
+    """``dskit run`` from a notebook: run a script on ranks, print its output as it comes, and return it.
+
+    Args:
+        script, args, ranks, device, guard, backend: as ``launch`` takes them.
+        deadline: seconds after which the ranks are ended.
+
+    Raises:
+        RanksError: the deadline passed.
+    """
+    options = ["--ranks", str(ranks), "--device", device, "--guard", guard, "--backend", backend]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dskit", "run", *options, script, *args],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    overran = threading.Event()
+
+    def end() -> None:
+        overran.set()
+        os.killpg(process.pid, signal.SIGTERM)
+
+    timer = threading.Timer(deadline, end)
+    timer.start()
+    lines = []
+    try:
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            lines.append(line)
+        status = process.wait()
+    except BaseException:
+        os.killpg(process.pid, signal.SIGTERM)
+        raise
+    finally:
+        timer.cancel()
+    if overran.is_set():
+        raise RanksError(
+            f"{script} was stopped after its deadline of {deadline:g} s.",
+            f"It had printed {len(lines)} lines; the last was: {lines[-1].strip() if lines else '(nothing)'}",
+            "Give run_script a longer deadline, or find out what the ranks wait for.",
+        )
+    return ScriptRun(status, "".join(lines))

@@ -36,7 +36,10 @@ def prepare(accelerator: str, guard: str = "auto", backend: str = "auto", quiet:
     import deepspeed
 
     if quiet:
+        from dskit.ranks.quiet import hush_deepcompile
+
         deepspeed.utils.logger.setLevel(logging.WARNING)
+        hush_deepcompile()
     if accelerator == "cpu":
         import dskit.cpu
 
@@ -47,19 +50,38 @@ def prepare(accelerator: str, guard: str = "auto", backend: str = "auto", quiet:
 
 
 def switch_guard(guard: str) -> None:
-    """Switch the guard as asked; "auto" says on rank 0 what it did, and nothing if nothing was needed."""
+    """Switch the guard as asked; "auto" says on rank 0 what it did, and nothing if nothing was needed.
+
+    Raises:
+        GuardError: "on" or "off" was asked for and the installed release cannot be switched.
+    """
     from dskit import guard as switch
 
     if guard == "on":
         switch.on()
     elif guard == "off":
         switch.off()
-    elif switch.state().affected:
-        state = switch.on()
-        if os.environ.get("RANK", "0") == "0":
-            where = f"{state.file.name}:{state.line}"
-            print(f"dskit: DeepSpeed {state.release} lacks the frozen-parameter condition at {where}; "
-                  "it is on in this process.", file=sys.stderr)  # fmt: skip
+    else:
+        said = _repair_if_needed()
+        if said and os.environ.get("RANK", "0") == "0":
+            print(f"dskit: {said}", file=sys.stderr)
+
+
+def _repair_if_needed() -> str:
+    from dskit import guard as switch
+
+    state = switch.state()
+    if not state.affected:
+        return "" if state.affected is False else f"init_z3 was left as it is. {state.detail}"
+    try:
+        switch.on()
+    except switch.GuardError as error:  # a model with nothing frozen trains all the same
+        return f"the guard is off. {error}"
+    place = f"{state.file.name}, line {state.line}"
+    return (
+        f"DeepSpeed {state.release} looks frozen parameters up in a map that lacks them ({place}); "
+        "the missing condition is on in this process."
+    )
 
 
 def default_backend(backend: str) -> None:

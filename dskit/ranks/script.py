@@ -28,7 +28,8 @@ def main(argv: list[str]) -> int:
     try:
         runpy.run_path(script, run_name="__main__")
     except Exception as error:
-        sys.excepthook(type(error), error, _from_script(error.__traceback__, script))
+        error.__traceback__ = _from_script(error.__traceback__, script)
+        sys.excepthook(type(error), error, error.__traceback__)
         return 1
     return 0
 

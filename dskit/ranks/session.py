@@ -110,7 +110,7 @@ class Session:
         try:
             reply = self._replies.get(timeout=deadline)
         except queue.Empty:
-            log = self._log()
+            log = self.last_words()
             self.close()
             raise RanksError(
                 "The ranks were not started in time.",
@@ -122,13 +122,14 @@ class Session:
         raise self._gone(reply.get("text", "the warden process ended"))
 
     def _gone(self, what: str) -> RanksError:
-        log = self._log()
+        log = self.last_words()
         self.close()
         return RanksError(
             "The ranks could not be started.", f"Found: {what}. {log}".strip(), "Run: dskit doctor"
         )
 
-    def _log(self) -> str:
+    def last_words(self) -> str:
+        """The end of what the warden and the ranks wrote outside of cells, or nothing."""
         with contextlib.suppress(OSError):
             lines = (self.folder / "warden.log").read_text(errors="replace").strip().splitlines()
             if lines:

@@ -152,6 +152,9 @@ class Warden:
         command = [
             sys.executable, "-m", "dskit.ranks.controller", f"--profile-dir={self.folder / 'profile'}",
             "--ip=127.0.0.1", "--location=127.0.0.1", "--IPController.use_threads=True", "--log-level=ERROR",
+            # An engine counts as there after its first heartbeat, so a slow heart makes a slow start.
+            # Whether a rank lives, the warden knows better: it is the parent.
+            "--HeartMonitor.period=250", "--HeartMonitor.max_heartmonitor_misses=100000",
         ]  # fmt: skip
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
         self.children[child.pid] = child
