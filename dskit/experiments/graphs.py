@@ -23,8 +23,8 @@ def captured_graphs(engine):
 
     Yields:
         A list that grows: one dict for each graph, with ``step`` (the engine's global step), ``direction``
-        ("forward" or "backward"), ``code`` (the graph's Python source, see ``readable``) and ``rows`` (its nodes in order:
-        position, operation, ds_ids, names, trainable, target).
+        ("forward" or "backward"), ``code`` (the graph's Python source, see ``readable``) and ``rows`` (its
+        nodes in order: position, operation, ds_ids, names, trainable, target).
     """
     from deepspeed.compile import backend
 
@@ -65,8 +65,7 @@ def _row(position: int, node, parameters: dict[int, tuple[str, bool]]) -> dict:
     known = [parameters[i] for i in ds_ids if i in parameters]
     return {
         "position": position,
-        "operation": OPERATIONS.get(operator, operator) if operator else "compute" if node.op == "call_function"
-        else node.op,
+        "operation": OPERATIONS.get(operator, operator or node.op),
         "ds_ids": ds_ids,
         "names": [n for n, _ in known],
         "trainable": [t for _, t in known],

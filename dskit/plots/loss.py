@@ -6,7 +6,9 @@ import numpy as np
 from dskit.plots.style import NEUTRAL, SERIES, figure_style
 
 
-def plot_losses_and_difference(baseline: list[dict], run: list[dict], names: tuple[str, str], warmup: int = 5):
+def plot_losses_and_difference(
+    baseline: list[dict], run: list[dict], names: tuple[str, str], warmup: int = 5
+):
     """Overlay the losses of two runs and draw their difference below.
 
     Args:

@@ -148,7 +148,8 @@ class RankGroup:
             return
         found = ", ".join(f"rank {r}: {named.get(r, 'no error')}" for r in range(self.ranks))
         raise RankFailure(
-            f"Every rank was to raise {expected}.\nFound {found}.\n" + _describe_errors(errors, {}, self.ranks)
+            f"Every rank was to raise {expected}.\nFound {found}.\n"
+            + _describe_errors(errors, {}, self.ranks)
         )
 
     def _overrun(self, results, printer: OutputPrinter, deadline: float) -> None:
@@ -276,8 +277,12 @@ def _await_engines(group: RankGroup, deadline: float) -> None:
         if ended or time.monotonic() > until:
             missing = ", ".join(str(rank) for rank in sorted(wanted - set(group._client.ids)))
             raise RanksError(
-                "The ranks did not come up." if ended else f"The ranks did not come up within {deadline:g} s.",
-                f"Rank {ended[0]} ended. {group._session.last_words()}" if ended else f"Missing: rank {missing}.",
+                "The ranks did not come up."
+                if ended
+                else f"The ranks did not come up within {deadline:g} s.",
+                f"Rank {ended[0]} ended. {group._session.last_words()}"
+                if ended
+                else f"Missing: rank {missing}.",
                 "Give start_deadline more seconds, or look at the machine's memory and load.",
             )
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""``dskit run``: an unmodified script on several ranks, under torchrun, with the kit's placement and guard."""
+"""``dskit run``: an unmodified script on ranks, under torchrun, with the kit's placement and guard."""
 
 import os
 import signal

@@ -72,11 +72,14 @@ def choose(device: str, ranks: int) -> Placement:
     if device == "cuda":
         raise DskitError(
             f"{ranks} ranks were to get a GPU each.",
-            f"{gpus} {'GPU is' if gpus == 1 else 'GPUs are'} visible" + (f": {why_none}." if why_none else "."),
+            f"{gpus} {'GPU is' if gpus == 1 else 'GPUs are'} visible"
+            + (f": {why_none}." if why_none else "."),
             "Use fewer ranks, device cuda-shared (ranks share one GPU), or device cpu.",
         )
     if not sharing_problem:
-        return Placement("cuda-shared", f"{ranks} ranks share one GPU ({gpus} visible)", _sharing_environment())
+        return Placement(
+            "cuda-shared", f"{ranks} ranks share one GPU ({gpus} visible)", _sharing_environment()
+        )
     if device == "cuda-shared":
         raise DskitError(
             f"{ranks} ranks were to share one GPU.", f"{sharing_problem}.", "Use device cpu, or mend that."
@@ -131,7 +134,7 @@ def _first_gpu() -> str:
 
 
 def _cpu_environment() -> dict[str, str]:
-    threads = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     return threads | {
         "DS_ACCELERATOR": "cpu",
         "CUDA_VISIBLE_DEVICES": "",

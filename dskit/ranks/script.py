@@ -15,6 +15,9 @@ from dskit.ranks.prepare import limit_orphans, prepare
 def main(argv: list[str]) -> int:
     """Run the script; returns the exit status."""
     limit_orphans()
+    for stream in (sys.stdout, sys.stderr):
+        # torchrun runs ranks unbuffered, and two ranks' lines would run into each other.
+        stream.reconfigure(line_buffering=True, write_through=False)
     accelerator, guard, backend, script, *args = argv
     if os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1":
         os.environ["LOCAL_RANK"] = "0"  # every rank uses the one visible GPU

@@ -25,7 +25,9 @@ from pathlib import Path
 
 from IPython.display import Markdown
 
-assert world_size == 2, f"the report's script has a train_batch_size of 2, one sample a rank; not {world_size} ranks"
+assert world_size == 2, (
+    f"the report's script has a train_batch_size of 2, one sample a rank; not {world_size} ranks"
+)
 Markdown(f"```python\n{Path('repro.py').read_text()}```")
 
 # %% [markdown]

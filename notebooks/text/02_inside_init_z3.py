@@ -155,11 +155,17 @@ def count(graph, operation):
 
 
 forward, backward = first
-table = pd.DataFrame({
-    "gathered (forward)": count(forward, "gather"),
-    "released (forward)": count(forward, "release"),
-    "reduced (backward)": count(backward, "reduce"),
-}).fillna(0).astype(int)
+table = (
+    pd.DataFrame(
+        {
+            "gathered (forward)": count(forward, "gather"),
+            "released (forward)": count(forward, "release"),
+            "reduced (backward)": count(backward, "reduce"),
+        }
+    )
+    .fillna(0)
+    .astype(int)
+)
 table
 
 # %%

@@ -58,7 +58,7 @@ settings = RunSettings(mode="zero0", dtype=dtype, steps=steps, seed=seed)
 losses = train(make_engine(settings), settings)
 
 # %%
-baseline = sum(group.pull("losses"), [])
+baseline = [row for rank in group.pull("losses") for row in rank]
 group = ranks.start(world_size, device, guard="on", **common)
 
 # %% [markdown]
@@ -77,7 +77,7 @@ trained = not same_bits(trainable_before, shards(engine, frozen=False))
 print("frozen shards bit-identical:", frozen_unchanged, "| trainable shards changed:", trained)
 
 # %%
-compiled = sum(group.pull("losses"), [])
+compiled = [row for rank in group.pull("losses") for row in rank]
 figure = plots.plot_losses_and_difference(baseline, compiled, ("ZeRO-0, eager", f"DeepCompile, {backend}"))
 
 # %%
@@ -85,7 +85,9 @@ figure = plots.plot_losses_and_difference(baseline, compiled, ("ZeRO-0, eager", 
 exact = backend == "eager" and group.placement.device == "cpu"
 allowed = {"fp32": 0.0 if exact else 1e-6, "bf16": 0.02, "fp16": 0.005}[dtype]
 difference = plots.loss.largest_difference(baseline, compiled)
-print(f"largest difference over {world_size} ranks and {steps} steps: {difference:.3g} (allowed: {allowed:g})")
+print(
+    f"largest difference over {world_size} ranks and {steps} steps: {difference:.3g} (allowed: {allowed:g})"
+)
 assert len(compiled) == len(baseline) == world_size * steps
 assert difference <= allowed
 assert all(group.pull("frozen_unchanged")), "a frozen shard changed"
