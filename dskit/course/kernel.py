@@ -17,6 +17,9 @@ from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 KERNEL_NAME = "python3"
 _LONGEST_SOCKET_PATH = 100  # bytes; the system's limit is 108 on Linux and 104 on macOS
 
+# A kernel that is interrupted on its way out says so on the terminal; what fails in a cell stands there.
+_QUIET = ["--IPKernelApp.log_level=CRITICAL"]
+
 
 class HereKernelSpecs(KernelSpecManager):
     """Knows one kernel, under every name: this Python's."""
@@ -24,7 +27,7 @@ class HereKernelSpecs(KernelSpecManager):
     def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
         # As in an activated environment: torchrun and ninja are found beside this Python.
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-        return KernelSpec(resource_dir="", env={"PATH": path}, **get_kernel_dict())
+        return KernelSpec(resource_dir="", env={"PATH": path}, **get_kernel_dict(_QUIET))
 
 
 class HereKernelManager(AsyncKernelManager):
