@@ -88,12 +88,25 @@ class GraphExecutor:
         """Block until the parameter's all-gather is done."""
         self._param(ds_id, "wait for").wait()
 
-    def release(self, ds_id: int, n_users: int) -> None:
-        """Count one use of a gathered parameter; after the last of ``n_users`` it is let go."""
+    def release(self, ds_id: int, n_users: int, profiling: bool = False) -> None:
+        """Count one use of a gathered parameter; after the last of ``n_users`` it is let go.
+
+        Args:
+            ds_id: the parameter.
+            n_users: how often the graph releases it.
+            profiling: the profiler lets a parameter go right after it timed the gather, so that there
+                may be nothing left to release.
+        """
         param = self._param(ds_id, "release")
         left = self.uses_left[ds_id] or n_users
         self.uses_left[ds_id] = left - 1
         if left == 1 and not param.persistent:
+            if param.gathered is None and not profiling:
+                raise RuntimeContractError(
+                    f"A compiled graph tried to release {self.registry.describe(ds_id)}.",
+                    "The parameter is not gathered: the release has no gather, or there is one too many.",
+                    "This is a fault in a compile pass; run without that pass to find it.",
+                )
             param.drop()
 
     def reduce(self, grad: torch.Tensor, ds_id: int) -> None:

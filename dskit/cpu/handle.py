@@ -10,6 +10,9 @@ from dskit.cpu.executor import GraphExecutor
 from dskit.cpu.registry import ParamRegistry, RegisteredParam, RuntimeContractError
 from dskit.errors import DskitError
 
+# The dispatcher hands a list of dtypes over as numbers (c10/core/ScalarType.h), a single one as a dtype.
+_DTYPES = {5: torch.float16, 6: torch.float32, 7: torch.float64, 15: torch.bfloat16}
+
 
 def param_name(ds_id: int) -> str:
     """Name of a parameter from its ds_id, as DeepSpeed recorded it when the engine was made."""
@@ -118,6 +121,8 @@ class CpuHandle:
         return self._executor(graph_id).gather(ds_id, dtype)
 
     def op_prefetch_params_fused(self, graph_id, params, ds_ids, dtypes=None):
+        if dtypes is not None:
+            dtypes = [_DTYPES.get(dtype, dtype) for dtype in dtypes]
         self._executor(graph_id).prefetch(ds_ids, dtypes)
 
     def op_wait_allgather(self, gathered, graph_id, ds_id):
@@ -125,7 +130,7 @@ class CpuHandle:
         return gathered
 
     def op_release_param(self, value, graph_id, ds_id, n_users):
-        self._executor(graph_id).release(ds_id, n_users)
+        self._executor(graph_id).release(ds_id, n_users, self.profiling)
         return value
 
     def op_reduce_grad(self, grad, graph_id, ds_id):

@@ -3,6 +3,7 @@
 Everything here runs inside a rank; nothing here knows about notebooks.
 """
 
+import math
 import time
 from dataclasses import asdict, dataclass
 
@@ -31,6 +32,9 @@ class RunSettings:
         seed: of the weights and the data; each rank draws other data.
         dim: width of the model.
         learning_rate: of Adam.
+
+    Raises:
+        DskitError: a value that no run can use; the message names it.
     """
 
     mode: str
@@ -53,11 +57,17 @@ class RunSettings:
                     f"{what} is {value!r}.",
                     f"Choose one of {', '.join(choices)}.",
                 )
-        if self.steps < 1 or self.dim < 1:
+        for what, value, least in (("steps", self.steps, 1), ("seed", self.seed, 0), ("dim", self.dim, 1)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise DskitError(
+                    f"The run was not started: {what} must be a whole number from {least} on.",
+                    f"{what} is {value!r}.",
+                )
+        rate = self.learning_rate
+        if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 <= rate < math.inf:
             raise DskitError(
-                "The run was not started: it needs at least one step and a width of at least one.",
-                f"steps is {self.steps}, dim is {self.dim}.",
-                "Give positive whole numbers.",
+                "The run was not started: learning_rate must be a number from 0 on.",
+                f"learning_rate is {rate!r}.",
             )
 
 

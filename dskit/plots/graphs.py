@@ -3,8 +3,10 @@
 import matplotlib.pyplot as plt
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
-from dskit.plots.style import FROZEN, NEUTRAL, TRAINABLE, color_of, figure_style
+from dskit.errors import DskitError
+from dskit.plots.style import FROZEN, NEUTRAL, TRAINABLE, color_of, figure_style, label_width
 
 _MARKERS = {"gather": "v", "prefetch": "D", "release": "^", "reduce": "*"}
 
@@ -16,17 +18,31 @@ def plot_graph_operations(graphs: list[dict]):
         graphs: from ``dskit.experiments.graphs.captured_graphs``.
 
     Returns:
-        The figure: one panel for each graph, nodes in order of execution.
+        The figure: one panel for each graph, two in a row, nodes in order of execution.
+
+    Raises:
+        DskitError: there is no graph.
     """
+    if not graphs:
+        raise DskitError(
+            "There is no graph to draw.",
+            "The list is empty: nothing was compiled while graphs were captured.",
+            "Capture from the engine's first step on, in mode deepcompile.",
+        )
     names = list(dict.fromkeys(n for g in graphs for row in g["rows"] for n in row["names"]))
     trainable = {
         n: t for g in graphs for row in g["rows"] for n, t in zip(row["names"], row["trainable"], strict=True)
     }
+    columns = min(2, len(graphs))
+    lines = -(-len(graphs) // columns)
+    width = label_width(names) + 4.5 * columns
     with figure_style():
         figure, panels = plt.subplots(
-            1, len(graphs), sharey=True, squeeze=False, figsize=(5.2 * len(graphs), 2 + 0.45 * len(names))
+            lines, columns, sharey=True, squeeze=False, figsize=(width, 1 + (1 + 0.45 * len(names)) * lines)
         )
-        for axes, graph in zip(panels[0], graphs, strict=True):
+        for axes in panels.flat[len(graphs) :]:
+            axes.set_visible(False)
+        for axes, graph in zip(panels.flat, graphs, strict=False):
             _draw(axes, graph, names, trainable)
         panels[0][0].set_yticks(range(len(names)), names)
         panels[0][0].set_ylim(len(names) - 0.4, -0.6)
@@ -44,6 +60,8 @@ def _draw(axes, graph: dict, names: list[str], trainable: dict[str, bool]) -> No
                           marker=_MARKERS[row["operation"]], color=color_of(trainable[name]))  # fmt: skip
     axes.set(title=f"{graph['direction'].capitalize()} graph, step {graph['step']}",
              xlabel="node, in order of execution")  # fmt: skip
+    axes.set_xlim(-1, len(graph["rows"]))
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.grid(axis="y", visible=False)
 
 

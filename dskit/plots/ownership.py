@@ -4,7 +4,7 @@ import matplotlib.pyplot as plt
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from dskit.plots.style import FROZEN, TRAINABLE, color_of, figure_style
+from dskit.plots.style import FROZEN, TRAINABLE, color_of, figure_style, label_width
 
 
 def plot_ownership(rows: list[dict]):
@@ -16,8 +16,10 @@ def plot_ownership(rows: list[dict]):
     Returns:
         The figure: horizontal bars, in elements on this rank.
     """
+    labels = [f"{row['name']}  (ds_id {row['ds_id']})" for row in rows]
+    size = (label_width(labels) + 7.6, 1.4 + 0.5 * len(rows))
     with figure_style():
-        figure, (left, right) = plt.subplots(1, 2, sharey=True, figsize=(10, 1.4 + 0.5 * len(rows)))
+        figure, (left, right) = plt.subplots(1, 2, sharey=True, figsize=size)
         places = range(len(rows))
         colors = [color_of(row["trainable"]) for row in rows]
         left.barh(places, [row["shard"] for row in rows], color=colors)
@@ -25,9 +27,10 @@ def plot_ownership(rows: list[dict]):
         for place, row in zip(places, rows, strict=True):
             if not row["owned"]:
                 right.annotate("not in the map: KeyError", (0, place), xytext=(6, 0),
-                               textcoords="offset points", va="center", color=color_of(False))  # fmt: skip
-        left.set_yticks(places, [f"{row['name']}  (ds_id {row['ds_id']})" for row in rows])
-        left.invert_yaxis()
+                               textcoords="offset points", va="center",
+                               color=color_of(row["trainable"]))  # fmt: skip
+        left.set_yticks(places, labels)
+        left.set_ylim(len(rows) - 0.4, -0.6)
         left.set(title="Parameter shard", xlabel="elements on this rank")
         right.set(title="Gradient partition in the map", xlabel="elements on this rank")
         right.set_xlim(left.get_xlim())

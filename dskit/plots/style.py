@@ -43,3 +43,8 @@ def figure_style():
 def color_of(trainable: bool) -> str:
     """The colour of a trainable or a frozen parameter."""
     return TRAINABLE if trainable else FROZEN
+
+
+def label_width(labels: list[str]) -> float:
+    """About the width of the longest label, in inches at the style's font size."""
+    return 0.1 * max(map(len, labels), default=0)

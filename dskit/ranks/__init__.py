@@ -8,10 +8,11 @@ import importlib
 
 _PLACES = {
     "RankGroup": "dskit.ranks.group",
-    "RankFailure": "dskit.ranks.group",
+    "RankFailure": "dskit.ranks.failures",
     "RanksError": "dskit.ranks.session",
-    "current": "dskit.ranks.group",
-    "start": "dskit.ranks.group",
+    "current": "dskit.ranks.notebook",
+    "start": "dskit.ranks.notebook",
+    "stop": "dskit.ranks.notebook",
     "launch": "dskit.ranks.launch",
     "run_script": "dskit.ranks.launch",
 }

@@ -4,8 +4,8 @@ import sys
 
 from ipyparallel.controller.app import main
 
-from dskit.ranks.prepare import limit_orphans
+from dskit.ranks.family import end_with_parent
 
 if __name__ == "__main__":
-    limit_orphans()
+    end_with_parent()
     sys.exit(main())

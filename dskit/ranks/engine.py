@@ -6,7 +6,10 @@ import signal
 import sys
 from pathlib import Path
 
-from dskit.ranks.prepare import limit_orphans
+from dskit.ranks.family import end_with_parent
+
+# Set by the warden's client: the id under which the controller knows this rank.
+ID_VARIABLE = "DSKIT_ENGINE_ID"
 
 # A rank that starts looks this long for the controller, in seconds.
 _CONTROLLER_SECONDS = 60
@@ -19,7 +22,7 @@ def stack_file(folder: Path, rank: int) -> Path:
 
 def run(folder: Path, accelerator: str) -> None:
     """Be an engine until the controller or the warden ends."""
-    limit_orphans()
+    end_with_parent()
     if accelerator == "cpu":
         import torch
 
@@ -33,7 +36,8 @@ def run(folder: Path, accelerator: str) -> None:
         f"--profile-dir={folder / 'profile'}",
         f"--file={folder / 'profile' / 'security' / 'ipcontroller-engine.json'}",
         f"--IPEngine.wait_for_url_file={_CONTROLLER_SECONDS}",
-        f"--IPEngine.id={rank}",
+        f"--IPEngine.id={os.environ[ID_VARIABLE]}",
+        "--IPEngine.enable_nanny=False",  # a process to watch the rank; the warden does that
         "--IPEngine.max_heartbeat_misses=100000",  # the warden ends its ranks; a busy machine must not
         "--log-level=ERROR",
     ])  # fmt: skip

@@ -1,9 +1,12 @@
 """``dskit run``: an unmodified script on ranks, under torchrun, with the kit's placement and guard."""
 
+import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +15,11 @@ from dskit.errors import DskitError
 from dskit.ranks.checks import BACKENDS, GUARDS, check_choice, check_compiler, check_packages
 from dskit.ranks.placement import Placement, choose
 from dskit.ranks.session import RanksError
+
+_TORCHRUN_VARIABLES = {
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
+    "MASTER_ADDR", "MASTER_PORT", "ROLE_RANK", "ROLE_WORLD_SIZE",
+}  # fmt: skip
 
 
 def launch(
@@ -53,7 +61,7 @@ def launch(
     _check_guard(guard)
     print(f"dskit: {ranks} {'rank' if ranks == 1 else 'ranks'} on {placement.device}. {placement.reason}.",
           file=sys.stderr)  # fmt: skip
-    return _torchrun(placement, ranks, [guard, backend, script, *args])
+    return _supervised(placement, ranks, [guard, backend, script, *args])
 
 
 def _check_guard(guard: str) -> None:
@@ -64,21 +72,40 @@ def _check_guard(guard: str) -> None:
         switch.diff(guard)
 
 
-def _torchrun(placement: Placement, ranks: int, rank_args: list[str]) -> int:
-    from torch.distributed import run
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-
-    os.environ.update(placement.environment)
-    command = ["--standalone", f"--nproc-per-node={ranks}", "--module", "dskit.ranks.script"]
+def _supervised(placement: Placement, ranks: int, rank_args: list[str]) -> int:
+    """Run the supervisor and wait for it. It ends with this process, whatever ends this process."""
+    folder = tempfile.mkdtemp(prefix="dskit-run-")
+    reading, writing = os.pipe()
+    command = [sys.executable, "-m", "dskit.ranks.supervisor", folder, str(reading), str(ranks)]
     try:
-        run.run(run.parse_args([*command, placement.accelerator, *rank_args]))
-    except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
-        status = failure.exitcode
-        how = f"was ended by signal {-status}" if status < 0 else f"exited with status {status}"
-        print(f"dskit: rank {rank} {how}; the other ranks were stopped.", file=sys.stderr)
-        return 128 - status if status < 0 else status
-    return 0
+        process = subprocess.Popen(
+            [*command, placement.accelerator, *rank_args],
+            env=_clean_environment() | placement.environment,
+            pass_fds=[reading],
+        )
+        os.close(reading)
+        return _wait(process)
+    finally:
+        os.close(writing)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait(process: subprocess.Popen) -> int:
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            continue  # a terminal sends Ctrl-C to the ranks too; the supervisor ends them and says so
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            process.wait()
+            raise
+
+
+def _clean_environment() -> dict[str, str]:
+    """This process's environment without an outer launcher's ranks: torchrun sets these anew."""
+    return {name: value for name, value in os.environ.items() if name not in _TORCHRUN_VARIABLES}
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from IPython import get_ipython
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
-from dskit.ranks.group import current
+from dskit.ranks.notebook import current
 
 
 @magics_class

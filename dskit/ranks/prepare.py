@@ -1,29 +1,27 @@
 """What a rank process does before the user's code: the CPU runtime, the guard, the default backend."""
 
+import datetime
+import inspect
 import logging
 import os
 import sys
 import warnings
 
 
-def limit_orphans() -> None:
-    """Ask Linux to end this process when its parent ends, so that no rank outlives its run."""
-    if not sys.platform.startswith("linux"):
-        return
-    import ctypes
-    import signal
-
-    set_parent_death_signal = 1  # PR_SET_PDEATHSIG
-    ctypes.CDLL(None, use_errno=True).prctl(set_parent_death_signal, signal.SIGKILL)
-
-
-def prepare(accelerator: str, guard: str = "auto", backend: str = "auto", quiet: bool = False) -> None:
+def prepare(
+    accelerator: str,
+    guard: str = "auto",
+    backend: str = "auto",
+    collective_deadline: float | None = None,
+    quiet: bool = False,
+) -> None:
     """Make this process a rank: import DeepSpeed, adapt it to the device, switch the guard.
 
     Args:
         accelerator: "cpu" or "cuda".
         guard: "on", "off" (the condition taken out), or "auto" (repaired only where it is needed).
         backend: what ``engine.compile()`` uses when it is called without one; "auto" leaves DeepSpeed's.
+        collective_deadline: seconds that a collective waits for the other ranks; None leaves DeepSpeed's.
         quiet: hide DeepSpeed's informational messages.
 
     Raises:
@@ -34,6 +32,7 @@ def prepare(accelerator: str, guard: str = "auto", backend: str = "auto", quiet:
     if accelerator == "cpu":
         os.environ["DS_ACCELERATOR"] = "cpu"  # before the import, which chooses one and complains otherwise
     import deepspeed
+    from deepspeed.runtime.engine import DeepSpeedEngine
 
     if quiet:
         from dskit.ranks.quiet import hush_deepcompile
@@ -46,7 +45,10 @@ def prepare(accelerator: str, guard: str = "auto", backend: str = "auto", quiet:
         dskit.cpu.install()
     switch_guard(guard)
     if backend != "auto":
-        default_backend(backend)
+        set_default(DeepSpeedEngine.compile, "backend", backend)
+    if collective_deadline is not None:
+        limit = datetime.timedelta(seconds=collective_deadline)
+        set_default(deepspeed.comm.comm.init_distributed, "timeout", limit)
 
 
 def switch_guard(guard: str) -> None:
@@ -84,14 +86,12 @@ def _repair_if_needed() -> str:
     )
 
 
-def default_backend(backend: str) -> None:
-    """Set the backend of ``engine.compile()`` for callers that name none."""
-    import inspect
+def set_default(function, parameter: str, value) -> None:
+    """Change a parameter's default, for callers that do not give it.
 
-    from deepspeed.runtime.engine import DeepSpeedEngine
-
-    compile_ = DeepSpeedEngine.compile
-    # A default is bound when the function is defined, so the accelerator's answer is too late here.
-    names = [p.name for p in inspect.signature(compile_).parameters.values() if p.default is not p.empty]
-    defaults = dict(zip(names, compile_.__defaults__, strict=True)) | {"backend": backend}
-    compile_.__defaults__ = tuple(defaults[name] for name in names)
+    A default is bound when the function is defined, so the place that it was taken from is too late.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    names = [p.name for p in parameters if p.default is not p.empty]
+    defaults = dict(zip(names, function.__defaults__, strict=True)) | {parameter: value}
+    function.__defaults__ = tuple(defaults[name] for name in names)

@@ -1,48 +1,71 @@
 """One rank of ``dskit run``: prepare the process, then run the user's script as ``__main__``.
 
-torchrun starts it as ``python -m dskit.ranks.script ACCELERATOR GUARD BACKEND SCRIPT [ARGS]...``.
+torchrun starts it as ``python -m dskit.ranks.script FOLDER ACCELERATOR GUARD BACKEND SCRIPT [ARGS]...``.
 """
 
+import json
 import os
 import runpy
 import sys
+import time
+import traceback
 from pathlib import Path
 
 from dskit.errors import DskitError
-from dskit.ranks.prepare import limit_orphans, prepare
+from dskit.ranks.family import end_with_parent
+
+# A rank that failed waits this long for the others to fail alike, so that each can say why, in seconds.
+_GRACE_SECONDS = 2.0
 
 
 def main(argv: list[str]) -> int:
     """Run the script; returns the exit status."""
-    limit_orphans()
+    end_with_parent()
     for stream in (sys.stdout, sys.stderr):
         # torchrun runs ranks unbuffered, and two ranks' lines would run into each other.
         stream.reconfigure(line_buffering=True, write_through=False)
-    accelerator, guard, backend, script, *args = argv
+    folder, accelerator, guard, backend, script, *args = argv
     if os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1":
         os.environ["LOCAL_RANK"] = "0"  # every rank uses the one visible GPU
     try:
+        from dskit.ranks.prepare import prepare
+
         prepare(accelerator, guard, backend)
     except DskitError as error:
-        print(f"Rank {os.environ.get('RANK', '0')} could not start. {error}", file=sys.stderr)
-        return error.exit_status
+        return _fail(Path(folder), f"The rank could not start. {error}", error.exit_status)
     sys.argv = [script, *args]
     sys.path[0] = str(Path(script).resolve().parent)  # as if Python had been given the script
     try:
         runpy.run_path(script, run_name="__main__")
+    except KeyboardInterrupt:
+        return 130  # Ctrl-C reaches every rank; the supervisor says so once
     except Exception as error:
-        error.__traceback__ = _from_script(error.__traceback__, script)
-        sys.excepthook(type(error), error, error.__traceback__)
-        return 1
+        trimmed = error.with_traceback(_from_script(error.__traceback__, script))
+        return _fail(Path(folder), "".join(traceback.format_exception(trimmed)), 1)
     return 0
 
 
-def _from_script(traceback, script: str):
+def _from_script(first, script: str):
     """The traceback from the script's first frame on: the frames that ran the script say nothing."""
-    first = traceback
-    while first is not None and first.tb_frame.f_code.co_filename != script:
-        first = first.tb_next
-    return first or traceback
+    found = first
+    while found is not None and found.tb_frame.f_code.co_filename != script:
+        found = found.tb_next
+    return found or first
+
+
+def _fail(folder: Path, text: str, status: int) -> int:
+    """Leave word of the failure for the supervisor, which shows each error once."""
+    from dskit.ranks.supervisor import rank_note
+
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    note = rank_note(folder, rank)
+    written = note.with_suffix(".part")
+    written.write_text(json.dumps({"rank": rank, "time": time.time(), "text": text}), encoding="utf-8")
+    written.replace(note)  # whole or not at all
+    until = time.monotonic() + _GRACE_SECONDS
+    while time.monotonic() < until and not all(rank_note(folder, r).exists() for r in range(ranks)):
+        time.sleep(0.05)
+    return status
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from dskit.errors import DskitError
+from dskit.ranks.family import describe_exit
 from dskit.ranks.placement import Placement
 
 
@@ -37,6 +38,8 @@ class Session:
         self.placement = placement
         self.folder = Path(tempfile.mkdtemp(prefix="dskit-"))  # readable by this user alone
         self.exits: dict[int, int] = {}
+        self.stopped: set[int] = set()
+        self._next_engine = 0
         self._replies: queue.Queue = queue.Queue()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "dskit.ranks.warden", "--folder", str(self.folder),
@@ -58,6 +61,11 @@ class Session:
         """Whether the warden runs."""
         return self._process.poll() is None
 
+    def new_engine_ids(self, count: int) -> list[int]:
+        """Ids for ipyparallel's engines that no engine of this session had."""
+        first, self._next_engine = self._next_engine, self._next_engine + count
+        return list(range(first, self._next_engine))
+
     def fork(self, environments: list[dict[str, str]], deadline: float) -> list[int]:
         """Start ranks with these variables; returns their process ids.
 
@@ -73,6 +81,14 @@ class Session:
         until = time.monotonic() + deadline
         while time.monotonic() < until and self.alive and not all(pid in self.exits for pid in pids):
             time.sleep(0.02)
+
+    def fate(self, pid: int) -> str:
+        """How a rank's process was lost ("was ended by signal 9 ..."), or nothing while it runs."""
+        if pid in self.exits:
+            return describe_exit(self.exits[pid])
+        if pid in self.stopped:
+            return "was stopped by a signal (SIGSTOP) and did not go on"
+        return "" if self.alive else "was ended with its warden process"
 
     def stacks(self, pids: list[int]) -> None:
         """Ask ranks to write their Python stacks into their files."""
@@ -102,6 +118,8 @@ class Session:
             event = json.loads(line)
             if event["event"] == "exit":
                 self.exits[event["pid"]] = event["status"]
+            elif event["event"] == "stopped":
+                self.stopped.add(event["pid"])
             else:
                 self._replies.put(event)
         self._replies.put({"event": "gone"})

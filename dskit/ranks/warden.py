@@ -7,7 +7,8 @@ kernel ended in whatever way, it ends everything that it started and removes the
 
 Commands: ``{"do": "fork", "ranks": [{variable: value}, ...]}``, ``{"do": "kill", "pids": [...]}``,
 ``{"do": "stacks", "pids": [...]}``. Events: ``{"event": "ready"}``, ``{"event": "forked", "pids": [...]}``,
-``{"event": "exit", "pid": n, "status": n}``, ``{"event": "error", "text": "..."}``.
+``{"event": "exit", "pid": n, "status": n}``, ``{"event": "stopped", "pid": n}``, ``{"event": "error",
+"text": "..."}``.
 """
 
 import argparse
@@ -22,7 +23,14 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
+
+from dskit.ranks import family
+
 _POLL_SECONDS = 0.1
+
+# A rank that a signal stopped for this long counts as lost: its peers wait for it in a collective.
+_STOPPED_SECONDS = 3.0
 
 
 def main(argv: list[str]) -> None:
@@ -55,13 +63,15 @@ class Warden:
         self.folder = folder
         self.accelerator = accelerator
         self.events = os.dup(1)  # standard output itself goes to a log, so that a print breaks no event
-        self.children: dict[int, subprocess.Popen | None] = {}
+        self.children: set[int] = set()
+        self.stopped_since: dict[int, float] = {}
         log = os.open(folder / "warden.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(log, 1)
         os.dup2(log, 2)
 
     def serve(self) -> None:
         """Start the controller, import what ranks need, then follow commands until the pipe closes."""
+        family.adopt_orphans()
         self._start_controller()
         if self._forks():
             self._preload()
@@ -77,14 +87,11 @@ class Warden:
                 for line in lines:
                     self._follow(json.loads(line))
             self._reap()
+            self._watch_for_stops()
 
     def end(self) -> None:
         """End every process that this warden started, and remove the session's folder."""
-        self._kill(list(self.children))
-        deadline = time.monotonic() + 5
-        while self.children and time.monotonic() < deadline:
-            self._reap()
-            time.sleep(0.02)
+        family.end_descendants()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     # ---- commands -------------------------------------------------------------------------------------
@@ -107,7 +114,7 @@ class Warden:
             child = subprocess.Popen(
                 command, env=os.environ | environment, stdin=subprocess.DEVNULL, process_group=0
             )
-            self.children[child.pid] = child
+            self.children.add(child.pid)
             return child.pid
         check_forkable()
         pid = os.fork()
@@ -115,7 +122,7 @@ class Warden:
             self._become_rank(environment)
         with contextlib.suppress(OSError):  # the child does the same; whichever comes first
             os.setpgid(pid, pid)
-        self.children[pid] = None
+        self.children.add(pid)
         return pid
 
     def _become_rank(self, environment: dict[str, str]) -> None:
@@ -157,19 +164,32 @@ class Warden:
             "--HeartMonitor.period=250", "--HeartMonitor.max_heartmonitor_misses=100000",
         ]  # fmt: skip
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
-        self.children[child.pid] = child
+        self.children.add(child.pid)
 
     def _reap(self) -> None:
-        for pid in list(self.children):
-            try:
-                ended, status = os.waitpid(pid, os.WNOHANG)
-            except ChildProcessError:
-                ended, status = pid, 0
-            if ended:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(pid, signal.SIGKILL)  # what the rank itself started
-                del self.children[pid]
-                self._send(event="exit", pid=pid, status=os.waitstatus_to_exitcode(status))
+        ended = family.reap()
+        for pid, status in ended.items():
+            if pid in self.children:
+                self.children.discard(pid)
+                self._send(event="exit", pid=pid, status=status)
+        if ended:
+            self._end_orphans()
+
+    def _end_orphans(self) -> None:
+        """End what a rank that ended had started itself: this process is its parent now."""
+        for process in psutil.Process().children():
+            if process.pid not in self.children:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+
+    def _watch_for_stops(self) -> None:
+        now = time.monotonic()
+        for pid in self.children:
+            if not family.is_stopped(pid):
+                self.stopped_since.pop(pid, None)
+            elif now - self.stopped_since.setdefault(pid, now) > _STOPPED_SECONDS:
+                self.stopped_since[pid] = float("inf")  # said once
+                self._send(event="stopped", pid=pid)
 
     def _forks(self) -> bool:
         return self.accelerator == "cpu" and sys.platform.startswith("linux")

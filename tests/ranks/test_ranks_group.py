@@ -7,7 +7,7 @@ import pytest
 
 from dskit import ranks
 from dskit.errors import DskitError
-from dskit.ranks import group as group_module
+from dskit.ranks import notebook
 
 
 def start(**options):
@@ -18,13 +18,13 @@ def start(**options):
 def session():
     """One warm session for the module; at the end nothing of it may be left."""
     yield
-    open_session = group_module._session
+    open_session = notebook._session
     if open_session is None:
         return
     folder, process = open_session.folder, psutil.Process(open_session._process.pid)
     family = [process, *process.children(recursive=True)]
     open_session.close()
-    group_module._session = group_module._current = None
+    notebook._session = notebook._current = None
     _, alive = psutil.wait_procs(family, timeout=15)
     assert not alive and not folder.exists()
 
@@ -180,4 +180,4 @@ def test_ranks_share_the_memory_of_their_template(session):
 
 def test_the_sessions_folder_is_for_this_user_alone(session):
     start()
-    assert group_module._session.folder.stat().st_mode & 0o077 == 0
+    assert notebook._session.folder.stat().st_mode & 0o077 == 0

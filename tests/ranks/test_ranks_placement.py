@@ -85,18 +85,10 @@ def test_a_gpu_is_not_shared_with_an_old_nccl(monkeypatch):
 
 
 def test_e1_a_rank_gets_all_of_torchruns_variables():
-    first, second = (environ.rank_environment(rank, 2, 29511) for rank in range(2))
+    first, second = (environ.rank_environment(rank, 2) for rank in range(2))
     assert (first["RANK"], second["RANK"]) == ("0", "1")
     assert second["LOCAL_RANK"] == "1" and second["WORLD_SIZE"] == second["LOCAL_WORLD_SIZE"] == "2"
-    assert second["MASTER_ADDR"] == "127.0.0.1" and second["MASTER_PORT"] == "29511"
-    assert environ.rank_environment(1, 2, 29511, shared_gpu=True)["LOCAL_RANK"] == "0"
-
-
-def test_a_free_port_can_be_bound():
-    import socket
-
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", environ.free_port()))
+    assert environ.rank_environment(1, 2, shared_gpu=True)["LOCAL_RANK"] == "0"
 
 
 def test_e6_a_missing_compiler_is_named_with_both_ways_out(monkeypatch, tmp_path):

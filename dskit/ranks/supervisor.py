@@ -1,0 +1,191 @@
+"""The process between ``dskit run`` and its ranks: it runs torchrun, watches the ranks and cleans up.
+
+``dskit run`` starts it as ``python -m dskit.ranks.supervisor FOLDER PIPE RANKS ACCELERATOR GUARD BACKEND
+SCRIPT [ARGS]...``. FOLDER is the run's own, PIPE a file descriptor that closes when ``dskit run`` ends in
+whatever way; then this process ends everything that it started. It adds to torchrun what torchrun leaves
+open: a rank that was stopped or that lingers, and one report of who failed first.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from dskit.ranks import family
+from dskit.ranks.failures import Failures
+
+_POLL_SECONDS = 0.2
+
+# A rank that a signal stopped for this long counts as lost.
+_STOPPED_SECONDS = 3.0
+
+# When a rank failed, torchrun asks the others to leave; after this long they are ended.
+_LINGER_SECONDS = 5.0
+
+
+def main(argv: list[str]) -> int:
+    """Run the script under torchrun; returns the exit status."""
+    folder, pipe, ranks, accelerator, *rank_args = argv
+    family.adopt_orphans()
+    watch = Watch(Path(folder), int(ranks))
+    threading.Thread(target=_end_with_front, args=(int(pipe), Path(folder)), daemon=True).start()
+    threading.Thread(target=watch.follow, daemon=True).start()
+    try:
+        return _torchrun(watch, int(ranks), [folder, accelerator, *rank_args])
+    finally:
+        watch.over.set()
+        family.end_descendants()
+
+
+def _torchrun(watch: "Watch", ranks: int, rank_args: list[str]) -> int:
+    from torch.distributed import run
+    from torch.distributed.elastic.agent.server.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    # What it says of failures is said better below, once and by rank.
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    options = ["--standalone", f"--nproc-per-node={ranks}", "--module", "dskit.ranks.script"]
+    try:
+        run.run(run.parse_args([*options, *rank_args]))
+    except ChildFailedError as error:
+        exits = {rank: failure.exitcode for rank, failure in error.failures.items()}
+        return watch.report(exits, error.get_first_failure()[0])
+    except (SignalException, KeyboardInterrupt) as stopped:
+        number = int(getattr(stopped, "sigval", signal.SIGINT))
+        print(f"dskit: stopped by signal {number}; the ranks were ended.", file=sys.stderr)
+        return 128 + number
+    return 0
+
+
+def _end_with_front(pipe: int, folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        while os.read(pipe, 1):
+            pass
+    family.end_descendants()
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(1)
+
+
+@dataclass
+class Watch:
+    """What is known of the ranks of a run while it runs.
+
+    Args:
+        folder: where ranks leave what they have to say when they fail (``rank_note``).
+        ranks: how many there are.
+    """
+
+    folder: Path
+    ranks: int
+
+    def __post_init__(self):
+        self.over = threading.Event()
+        self.lost: dict[int, str] = {}
+        self.pids: dict[int, int] = {}
+        self._gone: dict[int, float] = {}  # when a rank's process ended, seconds since 1970
+        self._stopped_since: dict[int, float] = {}
+        self._failed_since: float | None = None
+
+    def follow(self) -> None:
+        """Watch the ranks until the run is over."""
+        while not self.over.wait(_POLL_SECONDS):
+            with contextlib.suppress(psutil.Error):
+                self._find_ranks()
+            self._watch_for_stops()
+            self._watch_for_lingerers()
+
+    def report(self, exits: dict[int, int], first: int) -> int:
+        """Say on standard error who failed and how; returns the exit status of the run.
+
+        Args:
+            exits: exit status by rank of those that failed, negative for a signal.
+            first: the rank that torchrun saw fail first.
+        """
+        notes = self.notes()
+        if not self.lost and first not in notes and exits[first] < 0:
+            self.lost[first] = family.describe_exit(exits[first])
+        failures = Failures({rank: note["text"] for rank, note in notes.items()}, self.lost)
+        for rank in self._left_early(notes):
+            print(f"Rank {rank} had ended before, with exit status 0.", file=sys.stderr)
+        if failures:
+            print(failures.describe(), file=sys.stderr)
+            first = failures.first_rank
+        status = exits.get(first, 1)
+        how = self.lost.get(first) or family.describe_exit(status)
+        others = "; the other ranks were stopped" if self.ranks > 1 else ""
+        print(f"dskit: rank {first} {how}{others}.", file=sys.stderr)
+        return 128 - status if status < 0 else status
+
+    def notes(self) -> dict[int, dict]:
+        """What ranks that raised left behind, the earliest first."""
+        notes = []
+        for path in self.folder.glob("failed-*.json"):
+            with contextlib.suppress(OSError, ValueError):
+                notes.append(json.loads(path.read_text(encoding="utf-8")))
+        return {note["rank"]: note for note in sorted(notes, key=lambda note: note["time"])}
+
+    def _left_early(self, notes: dict[int, dict]) -> list[int]:
+        """Ranks whose process was gone before the first failure, without a failure of their own."""
+        if not notes:
+            return []
+        first = min(note["time"] for note in notes.values())
+        return [r for r, when in self._gone.items() if when < first and r not in notes and r not in self.lost]
+
+    def _find_ranks(self) -> None:
+        for process in psutil.Process().children():
+            if process.pid not in self.pids.values():
+                with contextlib.suppress(psutil.Error):
+                    variables = process.environ()
+                    if "RANK" in variables and "TORCHELASTIC_RUN_ID" in variables:
+                        self.pids[int(variables["RANK"])] = process.pid
+        for rank, pid in self.pids.items():
+            if rank not in self._gone and not _runs(pid):
+                self._gone[rank] = time.time()
+
+    def _watch_for_stops(self) -> None:
+        now = time.monotonic()
+        for rank, pid in self.pids.items():
+            if not family.is_stopped(pid):
+                self._stopped_since.pop(rank, None)
+            elif now - self._stopped_since.setdefault(rank, now) > _STOPPED_SECONDS:
+                self.lost[rank] = "was stopped by a signal (SIGSTOP) and did not go on"
+                _kill(pid)
+
+    def _watch_for_lingerers(self) -> None:
+        gone = [rank for rank, pid in self.pids.items() if not _runs(pid)]
+        if len(gone) == self.ranks or not (self.lost or self.notes()):
+            return
+        now = time.monotonic()
+        self._failed_since = self._failed_since or now
+        if now - self._failed_since > _LINGER_SECONDS:
+            for pid in self.pids.values():
+                _kill(pid)
+
+
+def rank_note(folder: Path, rank: int) -> Path:
+    """Where a rank writes why it failed: JSON with rank, time (seconds since 1970) and text."""
+    return folder / f"failed-{rank}.json"
+
+
+def _runs(pid: int) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(psutil.Error):
+        psutil.Process(pid).kill()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
