@@ -14,6 +14,8 @@ from ipykernel.kernelspec import get_kernel_dict
 from jupyter_client import AsyncKernelManager
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 
+from dskit.ranks.output import LOG_VARIABLE
+
 KERNEL_NAME = "python3"
 _LONGEST_SOCKET_PATH = 100  # bytes; the system's limit is 108 on Linux and 104 on macOS
 
@@ -27,7 +29,7 @@ class HereKernelSpecs(KernelSpecManager):
     def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
         # As in an activated environment: torchrun and ninja are found beside this Python.
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-        return KernelSpec(resource_dir="", env={"PATH": path}, **get_kernel_dict(_QUIET))
+        return KernelSpec(resource_dir="", env={"PATH": path, LOG_VARIABLE: "1"}, **get_kernel_dict(_QUIET))
 
 
 class HereKernelManager(AsyncKernelManager):

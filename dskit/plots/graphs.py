@@ -46,7 +46,7 @@ def plot_graph_operations(graphs: list[dict]):
             _draw(axes, graph, names, trainable)
         panels[0][0].set_yticks(range(len(names)), names)
         panels[0][0].set_ylim(len(names) - 0.4, -0.6)
-        figure.legend(handles=_legend(graphs), loc="outside lower center", ncols=6)
+        figure.legend(handles=_legend(graphs), loc="outside lower center", ncols=3 * columns)
     return figure
 
 

@@ -60,7 +60,8 @@ def _fail(folder: Path, text: str, status: int) -> int:
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     note = rank_note(folder, rank)
     written = note.with_suffix(".part")
-    written.write_text(json.dumps({"rank": rank, "time": time.time(), "text": text}), encoding="utf-8")
+    word = {"rank": rank, "time": time.time(), "status": status, "text": text}
+    written.write_text(json.dumps(word), encoding="utf-8")
     written.replace(note)  # whole or not at all
     until = time.monotonic() + _GRACE_SECONDS
     while time.monotonic() < until and not all(rank_note(folder, r).exists() for r in range(ranks)):

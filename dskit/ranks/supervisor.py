@@ -91,6 +91,7 @@ class Watch:
         self.over = threading.Event()
         self.lost: dict[int, str] = {}
         self.pids: dict[int, int] = {}
+        self._ended: set[int] = set()  # by this process
         self._gone: dict[int, float] = {}  # when a rank's process ended, seconds since 1970
         self._stopped_since: dict[int, float] = {}
         self._failed_since: float | None = None
@@ -111,19 +112,26 @@ class Watch:
             first: the rank that torchrun saw fail first.
         """
         notes = self.notes()
-        if not self.lost and first not in notes and exits[first] < 0:
-            self.lost[first] = family.describe_exit(exits[first])
+        self._take_losses(exits, notes)
         failures = Failures({rank: note["text"] for rank, note in notes.items()}, self.lost)
         for rank in self._left_early(notes):
             print(f"Rank {rank} had ended before, with exit status 0.", file=sys.stderr)
         if failures:
             print(failures.describe(), file=sys.stderr)
             first = failures.first_rank
-        status = exits.get(first, 1)
+        status = notes[first]["status"] if first in notes else exits.get(first, 1)
         how = self.lost.get(first) or family.describe_exit(status)
         others = "; the other ranks were stopped" if self.ranks > 1 else ""
         print(f"dskit: rank {first} {how}{others}.", file=sys.stderr)
         return 128 - status if status < 0 else status
+
+    def _take_losses(self, exits: dict[int, int], notes: dict[int, dict]) -> None:
+        """Count ranks that a signal ended, but for those that were ended because another failed."""
+        first_note = min((note["time"] for note in notes.values()), default=float("inf"))
+        for rank, status in exits.items():
+            before = self._gone.get(rank, time.time()) < first_note
+            if status < 0 and before and rank not in notes and rank not in self._ended:
+                self.lost.setdefault(rank, family.describe_exit(status))
 
     def notes(self) -> dict[int, dict]:
         """What ranks that raised left behind, the earliest first."""
@@ -158,7 +166,7 @@ class Watch:
                 self._stopped_since.pop(rank, None)
             elif now - self._stopped_since.setdefault(rank, now) > _STOPPED_SECONDS:
                 self.lost[rank] = "was stopped by a signal (SIGSTOP) and did not go on"
-                _kill(pid)
+                self._end(rank)
 
     def _watch_for_lingerers(self) -> None:
         gone = [rank for rank, pid in self.pids.items() if not _runs(pid)]
@@ -167,12 +175,17 @@ class Watch:
         now = time.monotonic()
         self._failed_since = self._failed_since or now
         if now - self._failed_since > _LINGER_SECONDS:
-            for pid in self.pids.values():
-                _kill(pid)
+            for rank in self.pids:
+                self._end(rank)
+
+    def _end(self, rank: int) -> None:
+        self._ended.add(rank)
+        with contextlib.suppress(psutil.Error):
+            psutil.Process(self.pids[rank]).kill()
 
 
 def rank_note(folder: Path, rank: int) -> Path:
-    """Where a rank writes why it failed: JSON with rank, time (seconds since 1970) and text."""
+    """Where a rank writes why it failed: JSON with rank, time (seconds since 1970), status and text."""
     return folder / f"failed-{rank}.json"
 
 
@@ -180,11 +193,6 @@ def _runs(pid: int) -> bool:
     with contextlib.suppress(psutil.Error):
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     return False
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(psutil.Error):
-        psutil.Process(pid).kill()
 
 
 if __name__ == "__main__":
