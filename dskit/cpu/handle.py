@@ -29,6 +29,7 @@ class CpuHandle:
         self.registry = ParamRegistry(param_name)
         self.executors: dict[int, GraphExecutor] = {}
         self.profiling = False
+        self.used = False
         self.group = None
         self.bucket_size = 0
         self.free_threshold = 0
@@ -52,7 +53,14 @@ class CpuHandle:
                 "Symmetric memory is a way for GPUs to write into each other's memory; CPU ranks have none.",
                 'Leave it out of the "compile" section, or run on CUDA ranks.',
             )
-        self.registry = ParamRegistry(param_name)
+        if self.used:
+            # The first engine's hooks stay in DeepSpeed for good and would run in this one's backward pass.
+            raise DskitError(
+                "A second DeepCompile engine was to be compiled in this process.",
+                "DeepCompile changes the process for good when the first engine is compiled.",
+                "Give each engine fresh ranks: ranks.start() in a notebook, a run of its own for a script.",
+            )
+        self.used = True
         self.executors.clear()
         self.group, self.bucket_size = group, reduce_bucket_size
         self.free_threshold = config.free_activation_threshold

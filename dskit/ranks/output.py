@@ -86,8 +86,8 @@ class Screen:
     def finish(self) -> None:
         """Show the note and the tail."""
         if self.left_out:
-            note = f"[... {self.left_out:,} lines left out; {HEAD_LINES:,} are above, {len(self.tail)} follow ...]\n"
-            self._write(note, sys.stdout)
+            note = f"{self.left_out:,} lines left out; {HEAD_LINES:,} are above, {len(self.tail)} follow"
+            self._write(f"[... {note} ...]\n", sys.stdout)
         for text, target in self.tail:
             self._write(text + "\n", target)
         self.tail.clear()

@@ -43,7 +43,7 @@ class Session:
         self._replies: queue.Queue = queue.Queue()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "dskit.ranks.warden", "--folder", str(self.folder),
-             "--accelerator", placement.accelerator],
+             "--accelerator", placement.accelerator, *_kernel_folder()],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | placement.environment,
             start_new_session=True,  # Ctrl-C in a terminal goes to the kernel alone
         )  # fmt: skip
@@ -97,7 +97,8 @@ class Session:
     def close(self) -> None:
         """End everything; safe to call twice."""
         atexit.unregister(self.close)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
+            self._process.stdin.write(b'{"do": "end"}\n')
             self._process.stdin.close()
         try:
             self._process.wait(timeout=10)
@@ -153,3 +154,17 @@ class Session:
             if lines:
                 return "Its last words: " + " / ".join(lines[-3:])
         return ""
+
+
+def _kernel_folder() -> list[str]:
+    """The warden's option for the folder in which ``dskit notebooks`` keeps this kernel's sockets, if it did.
+
+    Nobody else would remove it if that command and the kernel are both ended with SIGKILL.
+    """
+    try:
+        from ipykernel.connect import get_connection_file
+
+        folder = Path(get_connection_file()).parent
+    except Exception:  # not in a kernel, or one without a connection file
+        return []
+    return ["--kernel-folder", str(folder)] if folder.name.startswith("dskit-") else []

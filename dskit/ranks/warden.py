@@ -6,7 +6,8 @@ fresh group of ranks costs no second import and shares memory. When its standard
 kernel ended in whatever way, it ends everything that it started and removes the session's folder.
 
 Commands: ``{"do": "fork", "ranks": [{variable: value}, ...]}``, ``{"do": "kill", "pids": [...]}``,
-``{"do": "stacks", "pids": [...]}``. Events: ``{"event": "ready"}``, ``{"event": "forked", "pids": [...]}``,
+``{"do": "stacks", "pids": [...]}``, ``{"do": "end"}``. Events: ``{"event": "ready"}``,
+``{"event": "forked", "pids": [...]}``,
 ``{"event": "exit", "pid": n, "status": n}``, ``{"event": "stopped", "pid": n}``, ``{"event": "error",
 "text": "..."}``.
 """
@@ -37,6 +38,7 @@ def main(argv: list[str]) -> None:
     """Serve one session until its kernel is gone."""
     parser = argparse.ArgumentParser(prog="dskit.ranks.warden")
     parser.add_argument("--folder", type=Path, required=True, help="session folder, removed at the end")
+    parser.add_argument("--kernel-folder", type=Path, help="removed too if the kernel dies without a word")
     parser.add_argument("--accelerator", choices=("cpu", "cuda"), required=True)
     options = parser.parse_args(argv)
     warden = Warden(options.folder, options.accelerator)
@@ -47,6 +49,8 @@ def main(argv: list[str]) -> None:
     finally:
         if os.getpid() == warden.pid:  # not in a forked rank
             warden.end()
+            if options.kernel_folder and not warden.told_to_end:
+                shutil.rmtree(options.kernel_folder, ignore_errors=True)
 
 
 class Warden:
@@ -63,6 +67,7 @@ class Warden:
         self.folder = folder
         self.accelerator = accelerator
         self.events = os.dup(1)  # standard output itself goes to a log, so that a print breaks no event
+        self.told_to_end = False
         self.children: set[int] = set()
         self.stopped_since: dict[int, float] = {}
         log = os.open(folder / "warden.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -86,6 +91,8 @@ class Warden:
                 *lines, pending = (pending + received).split(b"\n")
                 for line in lines:
                     self._follow(json.loads(line))
+                if self.told_to_end:
+                    return
             self._reap()
             self._watch_for_stops()
 
@@ -102,6 +109,8 @@ class Warden:
                 self._send(event="forked", pids=[self._start_rank(env) for env in command["ranks"]])
             elif command["do"] == "kill":
                 self._kill(command["pids"])
+            elif command["do"] == "end":
+                self.told_to_end = True
             elif command["do"] == "stacks":
                 for pid in self._own(command["pids"]):
                     os.kill(pid, signal.SIGUSR1)
