@@ -45,7 +45,8 @@ class CpuHandle:
             reduce_bucket_size: elements of the reduce bucket.
 
         Raises:
-            DskitError: the configuration asks for something that has no meaning on a CPU.
+            DskitError: the configuration asks for something that has no meaning on a CPU, or this process
+                has had an engine.
         """
         if config.symmetric_memory:
             raise DskitError(

@@ -39,10 +39,22 @@ def main(argv: list[str]) -> int:
         runpy.run_path(script, run_name="__main__")
     except KeyboardInterrupt:
         return 130  # Ctrl-C reaches every rank; the supervisor says so once
+    except SystemExit as leaving:
+        # Said before the interpreter is taken down, which takes seconds and breaks the peers' connections.
+        _leave_word(Path(folder), _status_of(leaving))
+        raise
     except Exception as error:
         trimmed = error.with_traceback(_from_script(error.__traceback__, script))
         return _fail(Path(folder), "".join(traceback.format_exception(trimmed)), 1)
+    _leave_word(Path(folder), 0)
     return 0
+
+
+def _status_of(leaving: SystemExit) -> int:
+    """The exit status that Python gives a ``sys.exit``: a text means 1."""
+    if leaving.code is None:
+        return 0
+    return leaving.code & 0xFF if isinstance(leaving.code, int) else 1
 
 
 def _from_script(first, script: str):
@@ -54,19 +66,28 @@ def _from_script(first, script: str):
 
 
 def _fail(folder: Path, text: str, status: int) -> int:
-    """Leave word of the failure for the supervisor, which shows each error once."""
-    from dskit.ranks.supervisor import rank_note
-
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    note = rank_note(folder, rank)
-    written = note.with_suffix(".part")
-    word = {"rank": rank, "time": time.time(), "status": status, "text": text}
-    written.write_text(json.dumps(word), encoding="utf-8")
-    written.replace(note)  # whole or not at all
+    """Leave word of a failure, and give the others a moment to fail alike."""
+    _leave_word(folder, status, text)
     until = time.monotonic() + _GRACE_SECONDS
-    while time.monotonic() < until and not all(rank_note(folder, r).exists() for r in range(ranks)):
+    everybody = range(int(os.environ["WORLD_SIZE"]))
+    while time.monotonic() < until and not all(rank_word(folder, rank).exists() for rank in everybody):
         time.sleep(0.05)
     return status
+
+
+def _leave_word(folder: Path, status: int, text: str | None = None) -> None:
+    """Tell the supervisor how this rank ends; it shows each error once."""
+    rank = int(os.environ["RANK"])
+    word = {"rank": rank, "time": time.time(), "status": status, "text": text}
+    part = rank_word(folder, rank).with_suffix(".part")
+    part.write_text(json.dumps(word), encoding="utf-8")
+    part.replace(rank_word(folder, rank))  # whole or not at all
+
+
+def rank_word(folder: Path, rank: int) -> Path:
+    """Where a rank writes how it ends: JSON with rank, time (seconds since 1970), status, and for an error
+    the text of its traceback."""
+    return folder / f"ended-{rank}.json"
 
 
 if __name__ == "__main__":

@@ -28,6 +28,9 @@ _POLL_SECONDS = 0.2
 # A rank that a signal stopped for this long counts as lost.
 _STOPPED_SECONDS = 3.0
 
+# A rank that sees a peer's connection break fails within this time, looks in between included.
+_REACTION_SECONDS = 1.0
+
 # When a rank failed, torchrun asks the others to leave; after this long they are ended.
 _LINGER_SECONDS = 5.0
 
@@ -53,7 +56,8 @@ def _torchrun(watch: "Watch", ranks: int, rank_args: list[str]) -> int:
 
     # What it says of failures is said better below, once and by rank.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    options = ["--standalone", f"--nproc-per-node={ranks}", "--module", "dskit.ranks.script"]
+    log_dir = f"--log-dir={rank_args[0]}"  # or torchrun leaves a folder of its own behind
+    options = ["--standalone", f"--nproc-per-node={ranks}", log_dir, "--module", "dskit.ranks.script"]
     try:
         run.run(run.parse_args([*options, *rank_args]))
     except ChildFailedError as error:
@@ -80,7 +84,7 @@ class Watch:
     """What is known of the ranks of a run while it runs.
 
     Args:
-        folder: where ranks leave what they have to say when they fail (``rank_note``).
+        folder: where ranks leave what they have to say when they fail (``dskit.ranks.script.rank_word``).
         ranks: how many there are.
     """
 
@@ -111,42 +115,47 @@ class Watch:
             exits: exit status by rank of those that failed, negative for a signal.
             first: the rank that torchrun saw fail first.
         """
-        notes = self.notes()
-        self._take_losses(exits, notes)
-        failures = Failures({rank: note["text"] for rank, note in notes.items()}, self.lost)
-        for rank in self._left_early(notes):
-            print(f"Rank {rank} had ended before, with exit status 0.", file=sys.stderr)
+        words = self.words()
+        errors = {rank: word["text"] for rank, word in words.items() if word["text"]}
+        began = min((words[rank]["time"] for rank in errors), default=float("inf"))
+        for rank in range(self.ranks):
+            self._take_departure(rank, words.get(rank), exits.get(rank, 0), began)
+        failures = Failures(errors, self.lost)
         if failures:
             print(failures.describe(), file=sys.stderr)
             first = failures.first_rank
-        status = notes[first]["status"] if first in notes else exits.get(first, 1)
+        status = words[first]["status"] if first in words else exits.get(first, 1)
         how = self.lost.get(first) or family.describe_exit(status)
         others = "; the other ranks were stopped" if self.ranks > 1 else ""
         print(f"dskit: rank {first} {how}{others}.", file=sys.stderr)
-        return 128 - status if status < 0 else status
+        return 128 - status if status < 0 else status or 1
 
-    def _take_losses(self, exits: dict[int, int], notes: dict[int, dict]) -> None:
-        """Count ranks that a signal ended, but for those that were ended because another failed."""
-        first_note = min((note["time"] for note in notes.values()), default=float("inf"))
-        for rank, status in exits.items():
-            before = self._gone.get(rank, time.time()) < first_note
-            if status < 0 and before and rank not in notes and rank not in self._ended:
-                self.lost.setdefault(rank, family.describe_exit(status))
+    def _take_departure(self, rank: int, word: dict | None, status: int, began: float) -> None:
+        """Count a rank as lost if it left without an error of its own, before any other rank had one.
 
-    def notes(self) -> dict[int, dict]:
-        """What ranks that raised left behind, the earliest first."""
-        notes = []
-        for path in self.folder.glob("failed-*.json"):
+        Args:
+            rank: the rank.
+            word: what it left behind, or None.
+            status: its exit status as torchrun saw it.
+            began: when the first error was, in seconds since 1970.
+        """
+        if word is None:
+            # Nothing is taken down after a signal or an os._exit: the peers' connections break at once.
+            left_at = self._gone.get(rank, float("inf")) - _REACTION_SECONDS
+        else:
+            left_at, status = word["time"], word["status"]
+        silent = not (word and word["text"]) and rank not in self._ended
+        at_fault = status != 0 or began < float("inf")  # one that came to its end is no loss if all did
+        if silent and at_fault and left_at < began:
+            self.lost.setdefault(rank, family.describe_exit(status))
+
+    def words(self) -> dict[int, dict]:
+        """What ranks left behind when they ended, the earliest first."""
+        words = []
+        for path in self.folder.glob("ended-*.json"):
             with contextlib.suppress(OSError, ValueError):
-                notes.append(json.loads(path.read_text(encoding="utf-8")))
-        return {note["rank"]: note for note in sorted(notes, key=lambda note: note["time"])}
-
-    def _left_early(self, notes: dict[int, dict]) -> list[int]:
-        """Ranks whose process was gone before the first failure, without a failure of their own."""
-        if not notes:
-            return []
-        first = min(note["time"] for note in notes.values())
-        return [r for r, when in self._gone.items() if when < first and r not in notes and r not in self.lost]
+                words.append(json.loads(path.read_text(encoding="utf-8")))
+        return {word["rank"]: word for word in sorted(words, key=lambda word: word["time"])}
 
     def _find_ranks(self) -> None:
         for process in psutil.Process().children():
@@ -170,7 +179,9 @@ class Watch:
 
     def _watch_for_lingerers(self) -> None:
         gone = [rank for rank, pid in self.pids.items() if not _runs(pid)]
-        if len(gone) == self.ranks or not (self.lost or self.notes()):
+        if len(gone) == self.ranks or not (
+            self.lost or any(word["status"] for word in self.words().values())
+        ):
             return
         now = time.monotonic()
         self._failed_since = self._failed_since or now
@@ -182,11 +193,6 @@ class Watch:
         self._ended.add(rank)
         with contextlib.suppress(psutil.Error):
             psutil.Process(self.pids[rank]).kill()
-
-
-def rank_note(folder: Path, rank: int) -> Path:
-    """Where a rank writes why it failed: JSON with rank, time (seconds since 1970), status and text."""
-    return folder / f"failed-{rank}.json"
 
 
 def _runs(pid: int) -> bool:
