@@ -12,6 +12,7 @@ from nbformat.v4 import new_output
 from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NBClientEngine, papermill_engines
 
+from dskit.course.flood import Flood
 from dskit.course.kernel import HereKernelManager
 
 ENGINE = "dskit"
@@ -25,6 +26,23 @@ class CellCutOff(Exception):
 
 class Client(PapermillNotebookClient):
     def execute_cell(self, cell, cell_index, **kwargs):
+        self._floods = {}
+        try:
+            return self._execute_to_its_end(cell, cell_index, **kwargs)
+        finally:
+            ends = [(name, flood.ending()) for name, flood in self._floods.items()]
+            cell.outputs += [new_output("stream", name=name, text=text) for name, text in ends if text]
+
+    def process_message(self, msg, cell, cell_index):
+        if msg["msg_type"] == "stream":
+            content = msg["content"]
+            flood = self._floods.setdefault(content["name"], Flood())
+            content["text"] = flood.take(content["text"])
+            if not content["text"]:
+                return None
+        return super().process_message(msg, cell, cell_index)
+
+    def _execute_to_its_end(self, cell, cell_index, **kwargs):
         deadline = f"the cell ran longer than its deadline of {self.timeout} s"
         try:
             return super().execute_cell(cell, cell_index, **kwargs)
