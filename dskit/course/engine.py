@@ -30,8 +30,9 @@ class Client(PapermillNotebookClient):
         try:
             return self._execute_to_its_end(cell, cell_index, **kwargs)
         finally:
-            ends = [(name, flood.ending()) for name, flood in self._floods.items()]
-            cell.outputs += [new_output("stream", name=name, text=text) for name, text in ends if text]
+            for name, flood in self._floods.items():
+                if text := flood.ending():
+                    cell.outputs.append(new_output("stream", name=name, text=text))
 
     def process_message(self, msg, cell, cell_index):
         if msg["msg_type"] == "stream":

@@ -65,9 +65,29 @@ def _html(result: Result, out: Path) -> None:
     from nbconvert import HTMLExporter
 
     page, _ = HTMLExporter().from_filename(str(result.executed))
+    page = _for_reading(page)
     path = out / f"{result.name}.html"
     path.write_text(page, encoding="utf-8")
     result.html = path
+
+
+# nbconvert leaves code that a cell shows as Markdown in the font of the prose, where columns do not align.
+_STYLE = """<style>
+.jp-RenderedMarkdown pre, .jp-RenderedMarkdown code, .jp-RenderedHTML pre { font-family: monospace; }
+.jp-RenderedMarkdown pre { background: #f7f7f7; padding: 0.6em; line-height: 1.4; overflow-x: auto; }
+.dskit-back { font: 14px sans-serif; margin: 1em 2em; }
+</style>
+</head>"""
+_LINK = re.compile(r'href="(?!https?:)([^"/]+)\.ipynb"')
+
+
+def _for_reading(page: str) -> str:
+    """A notebook's page with readable code, links to the other pages and a way back to the index."""
+    page = page.replace("</head>", _STYLE, 1)
+    page = re.sub(
+        r"(<body[^>]*>)", rf'\1<p class="dskit-back"><a href="{INDEX}">all notebooks</a></p>', page, count=1
+    )
+    return _LINK.sub(r'href="\1.html"', page)
 
 
 def write_index(results: list[Result], out: Path) -> Path:

@@ -65,9 +65,9 @@ def choose(device: str, ranks: int) -> Placement:
         )
     gpus, why_none = visible_gpus()
     if device == "cpu":
-        return Placement("cpu", "CPU ranks, as asked for", _cpu_environment())
+        return Placement("cpu", "The CPU was asked for", _cpu_environment())
     if gpus >= ranks and device != "cuda-shared":
-        return Placement("cuda", f"a GPU for each of {ranks} ranks ({gpus} visible)")
+        return Placement("cuda", f"A GPU for each rank ({gpus} visible)")
     sharing_problem = why_none or _sharing_problem()
     if device == "cuda":
         raise DskitError(
@@ -78,13 +78,15 @@ def choose(device: str, ranks: int) -> Placement:
         )
     if not sharing_problem:
         return Placement(
-            "cuda-shared", f"{ranks} ranks share one GPU ({gpus} visible)", _sharing_environment()
+            "cuda-shared",
+            f"All ranks share one GPU ({gpus} visible); timings are not comparable",
+            _sharing_environment(),
         )
     if device == "cuda-shared":
         raise DskitError(
             f"{ranks} ranks were to share one GPU.", f"{sharing_problem}.", "Use device cpu, or mend that."
         )
-    return Placement("cpu", f"CPU ranks: {sharing_problem}", _cpu_environment())
+    return Placement("cpu", f"No GPU: {sharing_problem}", _cpu_environment())
 
 
 def visible_gpus() -> tuple[int, str]:

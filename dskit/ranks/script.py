@@ -47,7 +47,16 @@ def main(argv: list[str]) -> int:
         trimmed = error.with_traceback(_from_script(error.__traceback__, script))
         return _fail(Path(folder), "".join(traceback.format_exception(trimmed)), 1)
     _leave_word(Path(folder), 0)
+    _leave_the_group()
     return 0
+
+
+def _leave_the_group() -> None:
+    """End torch's process group before the interpreter goes: gloo's threads, still running then, abort it."""
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _status_of(leaving: SystemExit) -> int:

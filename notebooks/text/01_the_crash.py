@@ -16,9 +16,18 @@ seed = 0
 dtype = "bf16"
 
 # %% [markdown]
+# ## The words, in six lines
+#
+# - A **rank** is one of several processes that train together, as a rule one for each GPU; **torchrun** starts them. Their number is the **world size**.
+# - **ZeRO-3** cuts every parameter into **shards**, one for each rank. Before a layer computes, its parameters are **gathered** from all ranks, and after it they are **released**; gradients are **reduced**: averaged over the ranks, each rank keeping its shard's part. ZeRO-0 shards nothing.
+# - An **engine** is DeepSpeed's wrapper around a model and its optimizer.
+# - **DeepCompile** is DeepSpeed's compiler: it puts the gathers, releases and reduces into the model's compiled graph, where it can move them.
+# - A **frozen** parameter has `requires_grad=False` and is not trained. LoRA freezes a whole model and trains small matrices beside it.
+# - The **guard** is dskit's name for the fix, because it guards one line. Here it stays off.
+#
 # ## The script of the report
 #
-# In August 2026 somebody reported that LoRA runs cannot use DeepCompile under ZeRO-3. The report came with this script. Two linear layers, the first one frozen; ZeRO stage 3; and one line in the configuration that switches DeepCompile on.
+# In August 2026 a pull request to DeepSpeed (number 8214) reported that LoRA runs cannot use DeepCompile under ZeRO-3. It came with this script (the comment on top is ours). Two linear layers, the first one frozen; ZeRO stage 3; and one line in the configuration that switches DeepCompile on.
 
 # %%
 from pathlib import Path
@@ -33,7 +42,7 @@ Markdown(f"```python\n{Path('repro.py').read_text()}```")
 # %% [markdown]
 # ## Run it on two ranks
 #
-# The next cell starts the script under torchrun, unmodified. `guard="off"` asks for DeepSpeed's behaviour without the fix, also where the installed release already has it. Without a GPU, dskit stands in for DeepCompile's native layer; all of DeepSpeed's Python code is DeepSpeed's own.
+# The next cell starts the script under torchrun, unmodified. `guard="off"` asks for DeepSpeed's behaviour without the fix, also where the installed release already has it. Without a GPU, dskit stands in for the part of DeepCompile that is written in CUDA; the compiler passes that run, and the line that fails, are DeepSpeed's own Python code.
 #
 # Before you run it: the script creates an engine, compiles it, and does one step. How far will it get?
 
@@ -71,7 +80,7 @@ assert "\nok" not in crash.output, "no rank should have come to the end"
 #
 # ## Which parameter is 0?
 #
-# DeepSpeed numbers parameters as ZeRO-3 partitions them. Start two ranks behind this notebook, make the same engine there, and ask it. A `%%px` cell runs on every rank.
+# DeepSpeed numbers parameters as ZeRO-3 partitions them; the number is the parameter's `ds_id`. Start two ranks behind this notebook, make a ZeRO-3 engine of the same two layers there (not compiled, so that it survives), and ask it. A `%%px` cell runs on every rank; `ranks.start` gives the ranks the variables that are passed to it, here `seed`.
 
 # %%
 group = ranks.start(world_size, device, guard="off", backend=backend, seed=seed)
@@ -97,7 +106,7 @@ group.stop()
 # %% [markdown]
 # ## Key points
 #
-# - `engine.compile()` under ZeRO-3 fails as soon as one parameter is frozen, before any training step.
+# - With DeepCompile switched on, `engine.compile()` under ZeRO-3 fails as soon as one parameter is frozen, before any training step.
 # - The number in `KeyError: 0` is a `ds_id`: here the weight of the frozen layer.
 # - It fails the same way on every rank, so nothing hangs.
 #

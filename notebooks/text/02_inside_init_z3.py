@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 02 Inside `init_z3`
 #
-# **After this notebook you can** say which parameters the ZeRO-3 optimizer owns, why `init_z3` misses the others, and what DeepCompile's graphs do with a frozen parameter.
+# **After this notebook you can** say which parameters the ZeRO-3 optimizer owns, why `init_z3` looks in vain for the others, and what DeepCompile's graphs do with a frozen parameter.
 #
 # **Time**: 10 minutes to read, about 1 minute to run. **Needs**: two CPU cores; a GPU is used if there is one. [01_the_crash](01_the_crash.ipynb) first.
 
@@ -16,7 +16,7 @@ dtype = "fp32"  # fp32, bf16 or fp16
 # %% [markdown]
 # ## Two books about the same parameters
 #
-# The module knows all its parameters. The optimizer keeps a book of its own: a map from `ds_id` to the piece of memory into which this rank's share of the gradient goes. Make a ZeRO-3 engine on every rank (not compiled yet) and lay the two side by side.
+# The module knows all its parameters. The optimizer keeps a book of its own: a map from `ds_id` to the piece of memory into which this rank's share of the gradient goes. Make a ZeRO-3 engine on every rank (not compiled yet) and lay the two side by side. In the table, `shard` and `gradient` count elements on this rank, and `owned` says whether the map has the `ds_id`.
 
 # %%
 import pandas as pd
@@ -70,7 +70,7 @@ assert "requires_grad" in group.pull("source", rank=0)
 assert group.pull("in_groups", rank=0) == [row["ds_id"] for row in books[0] if row["trainable"]]
 
 # %% [markdown]
-# One condition, `requires_grad`, and a frozen parameter never enters the optimizer's books. That is right: it has no gradient, no moments and no update.
+# One condition, `requires_grad`, and a frozen parameter never enters the optimizer's books. That is right: it has no gradient, no optimizer state and no update. (The groups are called `fp16_groups` in any dtype.)
 #
 # ## The loop
 #
@@ -108,13 +108,13 @@ else:
 #
 # ## What a frozen parameter needs, and what it never gets
 #
-# So may the loop simply pass a frozen parameter by? It must not: the parameter is sharded, and before the layer can compute with it somebody has to gather it. Look at the graphs that DeepCompile makes. This needs a compiled engine, hence the guard (the fix, the subject of the next notebook) and fresh ranks: a process in which `init_z3` ran once is spent.
+# So may the loop simply pass a frozen parameter by? It must not: the parameter is sharded, and before the layer can compute with it somebody has to gather it. Look at the graphs that DeepCompile makes. This needs a compiled engine, hence the guard (the fix, the subject of the next notebook) and fresh ranks: DeepCompile changes a process for good, so each engine gets ranks of its own. `ranks.start` ends the ranks before it and starts new ones.
 
 # %%
 group = ranks.start(world_size, device, guard="on", backend=backend, seed=seed, dtype=dtype, steps=steps)
 
 # %%
-# %%px --deadline 300
+# %%px
 from dskit.experiments.graphs import captured_graphs
 from dskit.experiments.training import RunSettings, make_engine, train
 
@@ -130,7 +130,7 @@ print("graphs:", [(graph["step"], graph["direction"]) for graph in graphs])
 assert [graph["direction"] for graph in first] == ["forward", "backward"]
 
 # %% [markdown]
-# This is the forward graph as DeepCompile left it, the code that runs. Find `allgather_param`, `wait_allgather` and `release_param` for each of the four parameters:
+# This is the forward graph as DeepCompile left it, the code that runs. Find `allgather_param`, `wait_allgather` and `release_param` for each of the four parameters. How to read it: the number after `GRAPH` is the parameter's `ds_id`; `primals` are the graph's inputs, of which two are the batch (inputs and targets) and four the parameters' shards; the last number of `release_param` says how many uses there are before the parameter may go.
 
 # %%
 from IPython.display import Markdown
@@ -138,7 +138,7 @@ from IPython.display import Markdown
 Markdown(f"```python\n{first[0]['code']}\n```")
 
 # %% [markdown]
-# And the backward graph. Look for the parameters that are reduced:
+# And the backward graph (a graph's function is always called `forward`; `tangents_1` is the gradient of the loss). Look for the parameters that are reduced:
 
 # %%
 Markdown(f"```python\n{first[1]['code']}\n```")
@@ -179,6 +179,8 @@ group.stop()
 
 # %% [markdown]
 # A frozen parameter is gathered and released like any other. It is never reduced: it has no gradient, so the pass that adds reduces skips it, and nothing ever reads the gradient buffer that `init_z3` registers for it. Any buffer will do for it, an empty one too. It just has to be **registered**.
+#
+# In this model the frozen layer comes first, so the backward pass ends before it. A frozen layer *between* trainable ones, as in LoRA, is gathered in the backward graph as well, since the gradient has to pass through it. It is still never reduced.
 #
 # ## Key points
 #
